@@ -66,7 +66,7 @@ class Ours:
             self.session.recorder = Recorder(directory)
             stream = (folder / "progress.txt").open("w")
             self.session.progress = progress_for(stream, total_steps=run.steps, start_step=0, log_seconds=5)
-        self.meter, self.batches = Meter(run, world), batches_from(self.session)
+        self.meter, self.batches = Meter(run, world, self.session.mesh), batches_from(self.session)
 
     def step(self) -> None:
         for record in step(self.session, self.meter, self.batches):

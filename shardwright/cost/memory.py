@@ -1,6 +1,7 @@
 """Memory of one rank while it trains: what the engine keeps, term by term.
 
-Covers the layouts that the engine runs: replicated data parallelism, every recipe of `layout.state`. State is exact.
+Covers the layouts that the engine runs: data parallelism replicated and sharded, tensor parallelism, every recipe of
+`layout.state`. State is exact.
 Activations follow the tensors that autograd keeps for each operation of `shardwright.model`, read off its modules.
 """
 
@@ -8,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from shardwright.spec import RunSpec, parameter_count
+from shardwright.spec import RunSpec, parameters
 from shardwright.spec.model import ModelSpec
 
 WEIGHT_BYTES = {"16": 2, "18": 4, "8": 2, "fp32": 4}
@@ -46,35 +47,63 @@ class Memory:
 def memory_of(run: RunSpec, device: str) -> Memory:
     """What one rank of a resolved run holds on a `cpu` or `cuda` device."""
     layout, model = run.layout, run.model
-    count = parameter_count(model)
-    width = COMPUTE_BYTES[layout.precision]
+    count, block = parameters_per_tensor_rank(model, layout.tp)
+    width, kept = COMPUTE_BYTES[layout.precision], WEIGHT_BYTES[layout.state]
     tokens = layout.microbatch * run.data.sequence
-    weights = WEIGHT_BYTES[layout.state] * count
-    activations = tokens * activation_bytes_per_token(model, width, device)
-    rows = max(1, min(tokens, LOGITS_AT_ONCE[device] // model.vocabulary))
-    head = model.vocabulary * model.hidden
+    activations = tokens * activation_bytes_per_token(model, width, device, layout.tp)
+    vocabulary = model.vocabulary // layout.tp
+    rows = max(1, min(tokens, LOGITS_AT_ONCE[device] // vocabulary))
     # The CPU's loss holds logits and their softmax in fp32 beside them, the GPU's works in place; both hold the head's
     # gradient in fp32 and once more in its own type.
-    logits = rows * model.vocabulary * (width + (4 if device == "cpu" else 0))
-    logits += tokens * model.hidden * width + head * (4 + width)
-    copies = {"16": 4 * count, "18": 2 * count, "8": 4 * count if layout.data_ranks > 1 else 0, "fp32": 0}[layout.state]
-    # The optimizer's fp32 gradients come when activations are gone: only the larger of the two counts.
-    spare = 0 if layout.state == "18" else activations + logits
+    logits = rows * vocabulary * (width + (4 if device == "cpu" or layout.tp > 1 else 0))
+    logits += tokens * model.hidden * width + vocabulary * model.hidden * (4 + width)
+    # Copies that the optimizer makes come when activations are gone: only what goes beyond them counts.
+    shards = layout.shard or layout.data_ranks if layout.zero else 1
+    updated = {"16": 4, "18": 0, "8": 0, "fp32": 0}[layout.state] * count // shards
+    buffers = max(0, updated - activations - logits)
+    if layout.state == "18":
+        buffers += 2 * count  # bf16 copies of the weights in use
+    if layout.zero == 0:
+        gradients = kept * count
+    else:
+        # Gathered weights: all of them, or (stage 3) the ends and two blocks; and one block's gradients in fp32, twice:
+        # as they were computed and as they travel.
+        ends = count - model.layers * block
+        gathered = count if layout.zero < 3 else ends + 2 * block
+        buffers += width * gathered + (width + 4) * max(block, ends)
+        # Stage 1 adds up whole gradients between microbatches.
+        whole = layout.zero == 1 and (run.batch.accumulation or 1) > 1
+        gradients = kept * count // shards + (width * count if whole else 0)
     return Memory(
-        weights=weights,
-        gradients=weights,
-        optimizer=OPTIMIZER_BYTES[layout.state] * count,
+        weights=kept * count // shards,
+        gradients=gradients,
+        optimizer=OPTIMIZER_BYTES[layout.state] * count // shards,
         activations=activations,
         logits=logits,
-        buffers=max(0, copies - spare),
+        buffers=buffers,
     )
 
 
-def activation_bytes_per_token(model: ModelSpec, width: int, device: str) -> int:
-    """Bytes that autograd keeps a token from embedding to loss, with `width` bytes an activation."""
+def parameters_per_tensor_rank(model: ModelSpec, tp: int) -> tuple[int, int]:
+    """Parameters that a tensor rank holds, of all and of the largest block: matrices are split, norms are not."""
+    sizes = [(p.layer, p.size // tp if len(p.shape) > 1 else p.size) for p in parameters(model)]
+    blocks: dict[int, int] = {}
+    for layer, size in sizes:
+        if layer is not None:
+            blocks[layer] = blocks.get(layer, 0) + size
+    return sum(size for _, size in sizes), max(blocks.values())
+
+
+def activation_bytes_per_token(model: ModelSpec, width: int, device: str, tp: int = 1) -> int:
+    """Bytes that autograd keeps a token from embedding to loss, with `width` bytes an activation.
+
+    Tensor ranks share everything (heads, columns, positions) but the gathered inputs of each pair of matrices.
+    """
     blocks = sum(_block_bytes(model, layer, width, device) for layer in range(model.layers))
+    gathered = 2 * model.layers * model.hidden * width
     # After the blocks: the last norm's input, the hidden states, and the loss's gradient of them.
-    return blocks + _norm_bytes(model.hidden, width, device) + 2 * model.hidden * width
+    ends = _norm_bytes(model.hidden, width, device) // tp + 2 * model.hidden * width
+    return (blocks - gathered) // tp + gathered + ends
 
 
 def _norm_bytes(size: int, width: int, device: str) -> int:

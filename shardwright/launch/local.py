@@ -58,7 +58,7 @@ def start(
     from shardwright.parallel.world import choose_device
     from shardwright.train.stop import StopRequest
 
-    engine_runs(run.layout)
+    engine_runs(run.layout, run.model)
     refuse_unknown_parts(run.model)
     check_vocabulary(tokenizer_for(run.data), run.model)
     prepare(run.data, progress=preparing)

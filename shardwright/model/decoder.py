@@ -6,16 +6,16 @@ must never exist; `logits` is for reading a model's mind a few positions at a ti
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from shardwright.model.attention import Attention, attention_mask
 from shardwright.model.feed_forward import FeedForward
-from shardwright.model.layers import Linear, RMSNorm
-from shardwright.model.loss import next_token_loss
+from shardwright.model.layers import Embedding, Linear, RMSNorm
+from shardwright.model.loss import all_logits, next_token_loss
 from shardwright.model.moe import MixtureOfExperts
 from shardwright.model.rope import tables
 from shardwright.spec import BadInput, ModelSpec
@@ -54,17 +54,6 @@ class Block(nn.Module):
         return x_bsd + out, None
 
 
-class Embedding(nn.Module):
-    """A row of the table for each token, in the type in which the model computes."""
-
-    def __init__(self, vocabulary: int, hidden: int) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.empty(vocabulary, hidden))
-
-    def forward(self, tokens_bs: Tensor, dtype: torch.dtype) -> Tensor:
-        return F.embedding(tokens_bs, self.weight).to(dtype)
-
-
 class Decoder(nn.Module):
     """A whole model. `compute_dtype` is the type of activations and products; parameters may be kept wider."""
 
@@ -78,6 +67,9 @@ class Decoder(nn.Module):
         self.layers = nn.ModuleDict({str(layer): Block(spec, layer) for layer in range(spec.layers)})
         self.norm = RMSNorm(spec.hidden, spec.norm_epsilon)
         self.head = None if spec.tied_embeddings else Linear(spec.hidden, spec.vocabulary)
+        # From hidden states to losses and logits; replaced where the head is split.
+        self.loss: Callable[[Tensor, Tensor, Tensor], Tensor] = next_token_loss
+        self.read_out: Callable[[Tensor, Tensor], Tensor] = all_logits
 
     @property
     def head_weight(self) -> Tensor:
@@ -87,15 +79,14 @@ class Decoder(nn.Module):
     def forward(self, inputs_bs: Tensor, targets_bs: Tensor, documents_bs: Tensor | None = None) -> Losses:
         """Losses summed over the targets. `documents_bs` numbers the documents packed into each sequence."""
         hidden_bsd, balance = self.hidden(inputs_bs, documents_bs)
-        loss = next_token_loss(hidden_bsd.flatten(0, 1), self.head_weight, targets_bs.flatten())
-        return Losses(loss, balance)
+        return Losses(self.loss(hidden_bsd, self.head_weight, targets_bs), balance)
 
     def hidden(self, inputs_bs: Tensor, documents_bs: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Normed hidden states of every position, and the summed balance loss."""
         length, device = inputs_bs.shape[1], inputs_bs.device
         rope = tables(self.spec.rope, self.spec.head_dim, torch.arange(length, device=device))
         mask = attention_mask(documents_bs, length, self.spec.window, device)
-        x_bsd = self.embedding(inputs_bs, self.compute_dtype)
+        x_bsd = self.embedding(inputs_bs).to(self.compute_dtype)
         balance = torch.zeros((), device=device)
         for block in self.layers.values():
             x_bsd, block_balance = block(x_bsd, rope, mask)
@@ -106,7 +97,7 @@ class Decoder(nn.Module):
     def logits(self, inputs_bs: Tensor) -> Tensor:
         """Logits of every position, fp32: for short inputs."""
         hidden_bsd, _ = self.hidden(inputs_bs)
-        return F.linear(hidden_bsd, self.head_weight.to(hidden_bsd.dtype)).float()
+        return self.read_out(hidden_bsd, self.head_weight)
 
 
 def refuse_unknown_parts(spec: ModelSpec) -> None:

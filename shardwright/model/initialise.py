@@ -11,7 +11,7 @@ import hashlib
 from math import pi, sqrt
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from shardwright.model.decoder import Decoder
 from shardwright.spec import ModelSpec
@@ -30,7 +30,7 @@ def materialise(model: Decoder, *, seed: int, device: torch.device | str, dtype:
     """Give a meta-device model memory on a device and its first weights, in place."""
     model.to(dtype).to_empty(device=device)
     for name, parameter in model.named_parameters():
-        fill(parameter, name, seed=seed, layers=model.spec.layers, tied=model.spec.tied_embeddings)
+        fill(parameter.data, name, seed=seed, layers=model.spec.layers, tied=model.spec.tied_embeddings)
 
 
 def standard_deviation(name: str, shape: tuple[int, ...], *, layers: int, tied: bool) -> float:
@@ -48,18 +48,43 @@ def standard_deviation(name: str, shape: tuple[int, ...], *, layers: int, tied: 
 
 
 @torch.no_grad()
-def fill(parameter: nn.Parameter, name: str, *, seed: int, layers: int, tied: bool) -> None:
-    """One parameter's first values, by its name: norms 1, biases 0, the rest normal."""
+def fill(
+    values: Tensor,
+    name: str,
+    *,
+    seed: int,
+    layers: int,
+    tied: bool,
+    shape: tuple[int, ...] | None = None,
+    region: tuple[slice, ...] | None = None,
+) -> None:
+    """A parameter's first values, by its name: norms 1, biases 0, the rest normal.
+
+    Where `values` is only a part, `shape` is the whole parameter's and `region` says which rows and columns it holds.
+    """
+    shape = shape or tuple(values.shape)
     if "norm" in name:
-        parameter.fill_(1.0)
+        values.fill_(1.0)
     elif name.endswith("bias"):
-        parameter.zero_()
+        values.zero_()
     else:
-        deviation = standard_deviation(name, parameter.shape, layers=layers, tied=tied)
-        flat = parameter.view(-1)
-        for start in range(0, flat.numel(), CHUNK):
-            index = torch.arange(start, min(start + CHUNK, flat.numel()), device=flat.device)
-            flat[start : start + CHUNK] = normal(index, name, seed) * deviation
+        deviation = standard_deviation(name, shape, layers=layers, tied=tied)
+        region = region or tuple(slice(0, size) for size in shape)
+        rows = max(1, CHUNK // max(1, values[:1].numel()))
+        for start in range(0, len(values), rows):
+            stop = min(start + rows, len(values))
+            index = positions(
+                (slice(region[0].start + start, region[0].start + stop), *region[1:]), shape, values.device
+            )
+            values[start:stop] = (normal(index, name, seed) * deviation).to(values.dtype)
+
+
+def positions(region: tuple[slice, ...], shape: tuple[int, ...], device: torch.device) -> Tensor:
+    """The place of each element of a region in the whole parameter, counted row by row."""
+    index = torch.zeros((), dtype=torch.int64, device=device)
+    for span, size in zip(region, shape):
+        index = index[..., None] * size + torch.arange(span.start, span.stop, device=device)
+    return index
 
 
 def normal(index: Tensor, name: str, seed: int) -> Tensor:

@@ -22,8 +22,14 @@ NO_TARGET = -100
 """A target that does not count."""
 
 
-def next_token_loss(hidden_td: Tensor, head_vd: Tensor, targets_t: Tensor) -> Tensor:
+def all_logits(hidden_bsd: Tensor, head_vd: Tensor) -> Tensor:
+    """Logits of every position, fp32: for a few positions."""
+    return F.linear(hidden_bsd, head_vd.to(hidden_bsd.dtype)).float()
+
+
+def next_token_loss(hidden_bsd: Tensor, head_vd: Tensor, targets_bs: Tensor) -> Tensor:
     """Sum over targets of −log p(target): a scalar, fp32. Targets of `NO_TARGET` do not count."""
+    hidden_td, targets_t = hidden_bsd.reshape(-1, hidden_bsd.shape[-1]), targets_bs.reshape(-1)
     rows = max(1, LOGITS_AT_ONCE[hidden_td.device.type] // head_vd.shape[0])
     loss = _SlicedLoss.apply(hidden_td, head_vd.to(hidden_td.dtype), targets_t, rows)
     assert isinstance(loss, Tensor)
@@ -37,7 +43,7 @@ class _SlicedLoss(torch.autograd.Function):
         wants_gradient = any(ctx.needs_input_grad[:2])
         grad_hidden = torch.empty_like(hidden_td) if wants_gradient else None
         grad_head: Tensor | None = None
-        for hidden, targets, start in _slices(hidden_td, targets_t, rows):
+        for hidden, targets, start in slices(hidden_td, targets_t, rows):
             logits = hidden @ head_vd.T
             if grad_hidden is None:
                 loss += F.cross_entropy(logits.float(), targets, ignore_index=NO_TARGET, reduction="sum")
@@ -77,7 +83,7 @@ def cross_entropy_in_torch(logits_tv: Tensor, targets_t: Tensor) -> tuple[Tensor
     return losses_t, grad_tv.mul_(counted_t[:, None]).to(logits_tv.dtype)
 
 
-def _slices(hidden_td: Tensor, targets_t: Tensor, rows: int) -> list[tuple[Tensor, Tensor, int]]:
+def slices(hidden_td: Tensor, targets_t: Tensor, rows: int) -> list[tuple[Tensor, Tensor, int]]:
     """Equal slices of at most `rows` tokens, so that no last one is a sliver."""
     count = -(-len(hidden_td) // rows)
     pieces = zip(hidden_td.chunk(count), targets_t.chunk(count))

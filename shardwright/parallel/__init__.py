@@ -1,11 +1,12 @@
 """Applies a Layout to a model: one file an axis, `apply.py` composes them.
 
-Everything about ranks lives here: which process this is and how it reaches the others (`world.py`), how gradients are
-brought together over data ranks (`data.py`), and in what order the pieces are put on a model (`apply.py`). The model
-itself never learns of it.
+Everything about ranks lives here: which process this is and how it reaches the others (`world.py`), the grid of all
+ranks with its named axes (`mesh.py`), gradients over data ranks that hold the whole model (`data.py`) or shards of it
+(`sharded.py`), matrices split over tensor ranks (`tensor.py`, with the loss over a split vocabulary in `vocabulary.py`),
+and in what order all this is put on a model (`apply.py`). `shards.py` goes between a parameter and the part of it that a
+rank holds. The model itself never learns of any of it.
 
-The engine runs data parallelism today; `apply.engine_runs` is the one list of what it does not run yet, and says so by
-name instead of falling back.
+`apply.engine_runs` is the one list of what can be planned but not run yet, and says so by name instead of falling back.
 
 May touch: torch.distributed, and the floors `spec`, `observe`, `model`, `data`.
 
@@ -14,6 +15,8 @@ Start reading at `apply.py`.
 
 from shardwright.parallel.apply import apply, engine_runs
 from shardwright.parallel.data import GradientSync
+from shardwright.parallel.mesh import Mesh
+from shardwright.parallel.sharded import ShardedGradients
 from shardwright.parallel.world import World
 
-__all__ = ["GradientSync", "World", "apply", "engine_runs"]
+__all__ = ["GradientSync", "Mesh", "ShardedGradients", "World", "apply", "engine_runs"]

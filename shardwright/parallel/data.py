@@ -17,6 +17,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from shardwright.parallel.shards import like, local
+
 BUCKET_BYTES = 8 * 2**20
 """Large enough that latency does not matter, small enough that the first leaves early."""
 
@@ -114,17 +116,19 @@ def _grouped(parameters: Iterable[nn.Parameter], limit: int) -> Iterator[list[nn
     group: list[nn.Parameter] = []
     size = 0
     for parameter in parameters:
-        if group and (size + parameter.nbytes > limit or parameter.dtype != group[0].dtype):
+        nbytes = local(parameter).nbytes
+        if group and (size + nbytes > limit or parameter.dtype != group[0].dtype):
             yield group
             group, size = [], 0
         group.append(parameter)
-        size += parameter.nbytes
+        size += nbytes
     if group:
         yield group
 
 
 def _bucket(parameters: list[nn.Parameter]) -> Bucket:
-    flat = torch.zeros(sum(p.numel() for p in parameters), dtype=parameters[0].dtype, device=parameters[0].device)
-    for parameter, part in zip(parameters, flat.split([p.numel() for p in parameters])):
-        parameter.grad = part.view_as(parameter)
+    sizes = [local(parameter).numel() for parameter in parameters]
+    flat = torch.zeros(sum(sizes), dtype=parameters[0].dtype, device=parameters[0].device)
+    for parameter, part in zip(parameters, flat.split(sizes)):
+        parameter.grad = like(part.view_as(local(parameter)), parameter)
     return Bucket(parameters, flat)

@@ -222,7 +222,7 @@ class Layout:
             return self.complete(cluster.world).check(model, sequence=sequence, cluster=cluster)
         if cluster is not None:
             self.complete(cluster.world)
-        self._check_tensor(model)
+        self._check_tensor(model, sequence)
         self._check_pipeline(model)
         self._check_context(model, sequence)
         self._check_experts(model)
@@ -246,12 +246,20 @@ class Layout:
             f"Use {nearest_divisors(number, degree)}",
         )
 
-    def _check_tensor(self, model: ModelSpec) -> None:
+    def _check_tensor(self, model: ModelSpec, sequence: int | None) -> None:
         self._divides("tp", model.heads, "heads")
         if model.latent is None:
             self._divides("tp", model.kv_heads, "key-value heads")
         self._divides("tp", model.vocabulary, "rows of the vocabulary")
         self._divides("tp", model.feed_forward, "columns of the feed-forward network")
+        if sequence is not None and self.tp > 1 and self.sp:
+            require(
+                sequence % (self.tp * self.cp) == 0,
+                "data.sequence",
+                sequence,
+                f"sequence parallelism cuts each context rank's part into tp = {self.tp} equal parts",
+                f"Use a multiple of {self.tp * self.cp}",
+            )
 
     def _check_pipeline(self, model: ModelSpec) -> None:
         stages = self.pp * self.interleave

@@ -18,7 +18,7 @@ from shardwright.train.session import Outcome, Session
 def train(session: Session) -> Outcome:
     """Train from where the run stands to its last step, or until it is asked to stop."""
     run, world = session.run, session.world
-    meter, began = Meter(run, world), perf_counter()
+    meter, began = Meter(run, world, session.mesh), perf_counter()
     record, stopped = None, False
     before = evaluate(session) if session.step == 0 else None
     with batches_from(session) as batches:
@@ -57,9 +57,8 @@ def train(session: Session) -> Outcome:
 
 def batches_from(session: Session) -> Prefetch:
     """The batches of this rank, read ahead, from the step where the session stands."""
-    world = session.world
-    on_gpu = world.device.type == "cuda"
-    return Prefetch(session.train, start=session.step, rank=world.rank, ranks=world.size, pin=on_gpu)
+    ranks, on_gpu = session.run.layout.data_ranks, session.world.device.type == "cuda"
+    return Prefetch(session.train, start=session.step, rank=session.mesh.data_rank, ranks=ranks, pin=on_gpu)
 
 
 def step(session: Session, meter: Meter, batches: Prefetch) -> list[dict[str, Any]]:
@@ -85,7 +84,7 @@ def forward_backward(session: Session, batch: Batch) -> tuple[torch.Tensor, torc
     to one large batch.
     """
     device = session.world.device
-    tokens = session.world.sum((batch.targets != NO_TARGET).sum().to(device))
+    tokens = session.mesh.sum_over_data((batch.targets != NO_TARGET).sum().to(device))
     next_token, balance = torch.zeros(2, dtype=torch.float64, device=device).unbind()
     pieces = batch.split(session.run.layout.microbatch)
     for number, piece in enumerate(pieces, 1):
@@ -102,7 +101,7 @@ def evaluate(session: Session) -> float | None:
     """The held-out loss, noted as an event."""
     if session.held_out is None:
         return None
-    loss = held_out_loss(session.model, session.held_out, session.run.layout.microbatch, session.world)
+    loss = held_out_loss(session.model, session.held_out, session.run.layout, session.mesh, session.world.device)
     session.event("evaluate", {"loss": loss}, f"step {session.step}: held-out loss {loss:.4f}")
     return loss
 

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from shardwright.cost.flops import mfu, model_flops_per_token
 from shardwright.observe import peak_memory
-from shardwright.parallel import World
+from shardwright.parallel import Mesh, World
 from shardwright.spec import Device, RunSpec
 
 GIB = 2**30
@@ -63,8 +63,8 @@ class StepClock:
 class Meter:
     """Collects steps and hands back finished records."""
 
-    def __init__(self, run: RunSpec, world: World) -> None:
-        self.run, self.world = run, world
+    def __init__(self, run: RunSpec, world: World, mesh: Mesh) -> None:
+        self.run, self.world, self.mesh = run, world, mesh
         self.lag = 1 if world.device.type == "cuda" else 0
         self.flops_per_token = model_flops_per_token(run.model, run.data.sequence)
         self.device = device_of(world.device)
@@ -86,7 +86,8 @@ class Meter:
         own[SHARED + world.rank] = self.last_seconds
         own[SHARED + world.size + world.rank] = float(self.memory)
         stats = own.to(world.device, non_blocking=True)
-        stats[0], stats[1] = next_token, balance
+        if self.mesh.speaks_for_its_data:
+            stats[0], stats[1] = next_token, balance
         stats[2] = tokens / world.size  # `tokens` is the global count already
         world.sum(stats)
         clock.stop()

@@ -8,6 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
+from shardwright.parallel.mesh import Mesh
+from shardwright.parallel.shards import global_norm, local, local_gradient, region, whole
 from shardwright.spec import OptimizerSpec
 from shardwright.train.recipe import Recipe
 
@@ -15,13 +17,16 @@ from shardwright.train.recipe import Recipe
 class Optimizer:
     """One update of all parameters from their gradients."""
 
-    def __init__(self, named: Iterable[tuple[str, nn.Parameter]], spec: OptimizerSpec, recipe: Recipe) -> None:
-        self.spec = spec
-        self.weights = {name: parameter for name, parameter in named if parameter.requires_grad}
-        # What AdamW updates: the weights themselves, or their fp32 masters.
-        self.updated: dict[str, Tensor] = dict(self.weights)
-        if recipe.master:
-            self.updated = {name: weight.detach().float() for name, weight in self.weights.items()}
+    def __init__(
+        self, named: Iterable[tuple[str, nn.Parameter]], spec: OptimizerSpec, recipe: Recipe, mesh: Mesh | None = None
+    ) -> None:
+        self.spec, self.mesh = spec, mesh
+        self.parameters: dict[str, Tensor] = {name: parameter for name, parameter in named if parameter.requires_grad}
+        # AdamW is elementwise: it sees plain tensors, of each parameter the part that this rank holds.
+        self.weights = {name: local(parameter.detach()) for name, parameter in self.parameters.items()}
+        # What it updates: the weights themselves, or their fp32 masters.
+        self.updated = {name: weight.float() if recipe.master else weight for name, weight in self.weights.items()}
+        self.has_masters = recipe.master
         decayed = [self.updated[name] for name in self.updated if is_decayed(name, self.weights[name])]
         others = [self.updated[name] for name in self.updated if not is_decayed(name, self.weights[name])]
         groups = [
@@ -36,55 +41,59 @@ class Optimizer:
             fused=True,
         )
 
-    @property
-    def has_masters(self) -> bool:
-        """Whether fp32 copies of the weights are kept here."""
-        return any(self.updated[name] is not self.weights[name] for name in self.weights)
-
     @torch.no_grad()
     def step(self, learning_rate: float) -> Tensor:
         """Clip, update, and return the gradients' global norm before clipping."""
-        updated: list[Tensor] = list(self.updated.values())
-        weights: list[Tensor] = list(self.weights.values())
-        if self.has_masters:
-            for master, weight in zip(updated, weights):
-                master.grad = None if weight.grad is None else weight.grad.float()
+        updated = list(self.updated.values())
+        for tensor, parameter in zip(updated, self.parameters.values()):
+            gradient = local_gradient(parameter)
+            if gradient is None:
+                raise RuntimeError("a parameter got no gradient in this step")
+            tensor.grad = gradient.to(tensor.dtype)
         gradients = [tensor.grad for tensor in updated if tensor.grad is not None]
-        norm = get_total_norm(gradients, foreach=True)
+        if self.mesh is None or self.mesh.grid is None:
+            norm = get_total_norm(gradients, foreach=True)
+        else:
+            norm = global_norm(self.parameters, gradients, self.mesh)
         if self.spec.clip:
             clip_grads_with_norm_(updated, self.spec.clip, norm, foreach=True)
         for group in self.adamw.param_groups:
             group["lr"] = learning_rate
         self.adamw.step()
         if self.has_masters:
-            torch._foreach_copy_(weights, updated)
-            for master in updated:
-                master.grad = None
+            torch._foreach_copy_(list(self.weights.values()), updated)
+        for tensor in updated:
+            tensor.grad = None
         return norm
 
     def state(self) -> dict[str, Tensor]:
-        """Everything that must be saved beside the weights: `first/NAME`, `second/NAME` and `master/NAME`."""
+        """Everything that must be saved beside the weights: `first/NAME`, `second/NAME` and `master/NAME`, whole.
+
+        All ranks must call it: what is sharded is gathered.
+        """
         tensors: dict[str, Tensor] = {}
         for name, tensor in self.updated.items():
+            parameter = self.parameters[name]
             moments = self.adamw.state.get(tensor)
             if moments:
-                tensors[f"first/{name}"] = moments["exp_avg"]
-                tensors[f"second/{name}"] = moments["exp_avg_sq"]
+                tensors[f"first/{name}"] = whole(moments["exp_avg"], parameter)
+                tensors[f"second/{name}"] = whole(moments["exp_avg_sq"], parameter)
             if self.has_masters:
-                tensors[f"master/{name}"] = tensor
+                tensors[f"master/{name}"] = whole(tensor, parameter)
         return tensors
 
     @torch.no_grad()
     def load(self, tensors: Mapping[str, Tensor], step: int) -> None:
-        """Take back what `state` gave, after this many steps."""
+        """Take back what `state` gave, after this many steps: of each tensor, what this rank holds."""
         for name, tensor in self.updated.items():
+            mine = region(self.parameters[name])
             self.adamw.state[tensor] = {
                 "step": torch.tensor(float(step), device=tensor.device),
-                "exp_avg": tensors[f"first/{name}"].to(tensor),
-                "exp_avg_sq": tensors[f"second/{name}"].to(tensor),
+                "exp_avg": tensors[f"first/{name}"][mine].to(tensor, copy=True),
+                "exp_avg_sq": tensors[f"second/{name}"][mine].to(tensor, copy=True),
             }
             if self.has_masters:
-                tensor.copy_(tensors[f"master/{name}"])
+                tensor.copy_(tensors[f"master/{name}"][mine])
 
 
 def is_decayed(name: str, parameter: Tensor) -> bool:

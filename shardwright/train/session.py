@@ -12,7 +12,8 @@ from shardwright.checkpoint import CheckpointStore
 from shardwright.data import GlobalBatches, PreparedData, tokenizer_for
 from shardwright.model import Decoder, generate
 from shardwright.observe import Progress, Recorder, RunDirectory, free_disk
-from shardwright.parallel import GradientSync, World, apply
+from shardwright.parallel import GradientSync, Mesh, ShardedGradients, World, apply
+from shardwright.parallel.shards import local, region, whole
 from shardwright.policy import kept
 from shardwright.spec import BadInput, RunSpec, parameter_count
 from shardwright.train.baseline import settled_memory
@@ -71,7 +72,8 @@ class Session:
     world: World
     directory: RunDirectory
     model: Decoder
-    gradients: GradientSync
+    mesh: Mesh
+    gradients: GradientSync | ShardedGradients
     optimizer: Optimizer
     train: GlobalBatches
     held_out: GlobalBatches | None
@@ -93,7 +95,7 @@ class Session:
         recipe = recipe_of(run.layout)
         baseline = settled_memory(world.device, recipe)
         applied = apply(run.model, run.layout, world, seed=run.seed, weights=recipe.weights, compute=recipe.compute)
-        optimizer = Optimizer(applied.model.named_parameters(), run.optimizer, recipe)
+        optimizer = Optimizer(applied.model.named_parameters(), run.optimizer, recipe, applied.mesh)
         settings: dict[str, Any] = {
             "seed": run.seed,
             "sequence": run.data.sequence,
@@ -104,7 +106,7 @@ class Session:
         if run.observe.evaluate_sequences and run.data.held_out:
             held_out = GlobalBatches(data, sequences=run.observe.evaluate_sequences, split="held_out", **settings)
         session = cls(
-            run, world, directory, applied.model, applied.gradients, optimizer, train, held_out,
+            run, world, directory, applied.model, applied.mesh, applied.gradients, optimizer, train, held_out,
             CheckpointStore(directory.checkpoints), stop, None, None, baseline,
         )  # fmt: skip
         session._restore()
@@ -114,7 +116,10 @@ class Session:
         checkpoint = self.store.latest()
         if checkpoint is None:
             return
-        self.model.load_state_dict(checkpoint.weights())
+        weights = checkpoint.weights()
+        with torch.no_grad():
+            for name, parameter in self.model.named_parameters():
+                local(parameter).copy_(weights[name][region(parameter)])
         self.optimizer.load(checkpoint.optimizer(), checkpoint.step)
         self.step = checkpoint.step
 
@@ -136,6 +141,8 @@ class Session:
 
     def save(self) -> bool:
         """Publish a checkpoint of the present state; a refusal of the disk is an event, not the end."""
+        weights = {name: whole(local(parameter), parameter) for name, parameter in self.model.named_parameters()}
+        optimizer = self.optimizer.state()
         if not self.world.is_main:
             return True
         if self.recorder is not None:
@@ -143,8 +150,8 @@ class Session:
         try:
             self.store.save(
                 self.step,
-                weights=self.model.state_dict(),
-                optimizer=self.optimizer.state(),
+                weights=weights,
+                optimizer=optimizer,
                 facts={"tokens": self.step * self.run.tokens_per_step, "layout": str(self.run.layout)},
             )
             self.store.keep(kept(self.store.steps(), newest=self.run.checkpoint.keep))
@@ -156,9 +163,9 @@ class Session:
         return True
 
     def sample(self) -> str | None:
-        """Text by the model, on rank 0, if the run asks for it."""
+        """Text by the model, if the run asks for it; every rank writes it, for each may hold a part of the model."""
         run = self.run
-        if not run.observe.sample or not self.world.is_main:
+        if not run.observe.sample:
             return None
         tokenizer = tokenizer_for(run.data)
         prompt = [tokenizer.separator, *tokenizer.encode(run.observe.sample_prompt)]

@@ -55,7 +55,7 @@ BAD = {
     "not UTF-8": (["data.source=latin"], ["not UTF-8", "byte 3", "data.bad_text"]),
     "too little data": (["data.source=short", "data.held_out=0"], ["data.sequence = 32", "need 33"]),
     "vocabulary too small": (["model.vocabulary=128"], ["model.vocabulary = 128", "257"]),
-    "not yet trained": (["layout.tp=2"], ["layout.tp = 2", "can be planned but not yet trained"]),
+    "not yet trained": (["layout.recompute=full"], ["layout.recompute = ", "can be planned but not yet trained"]),
     "context too short": (["model.context=16"], ["data.sequence = 32", "context of 16"]),
 }
 

@@ -47,8 +47,8 @@ def test_bad_input_is_an_exception() -> None:
     from shardwright.train import loop  # binds the folder's name; the verb stays
 
     assert loop
-    with pytest.raises(sw.BadInput, match=r"layout\.tp = 2"):
-        sw.train(sw.RunSpec(model=sw.ModelSpec.named("tiny"), layout=sw.Layout(tp=2, dp=1)))
+    with pytest.raises(sw.BadInput, match=r"layout\.cp = 2"):
+        sw.train(sw.RunSpec(model=sw.ModelSpec.named("tiny"), layout=sw.Layout(cp=2, dp=1)))
 
 
 def test_importing_is_light() -> None:
