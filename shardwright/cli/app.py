@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from cyclopts import App, CycloptsError
 
 from shardwright.cli.data import data
+from shardwright.cli.parity import parity
 from shardwright.cli.show import show
 from shardwright.cli.train import train
 from shardwright.spec import BadInput
@@ -24,6 +25,7 @@ app = App(
     help_format="plaintext",
 )
 app.command(train, help_epilogue="Example: shardwright train --set name=mine --set steps=50")
+app.command(parity, help_epilogue="Example: shardwright parity first dp=2,microbatch=4 tp=2,microbatch=4")
 app.command(show, help_epilogue="Example: shardwright show llama3-70b")
 app.command(data)
 app.register_install_completion_command(add_to_startup=False)

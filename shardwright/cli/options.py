@@ -24,8 +24,8 @@ Runs = Annotated[str | None, Parameter(name="--runs", help="Folder of run direct
 
 
 def run_file(path: str | None, settings: tuple[str, ...]) -> RunFile:
-    """The run that was named (a file, or a run directory), or the default one."""
-    if path is None:
+    """The run that was named (a file, or a run directory); `first`, or nothing, is the default one."""
+    if path is None or (path == "first" and not Path(path).exists()):
         text = resources.files("shardwright.spec").joinpath("data", "first.toml").read_text("utf-8")
         return RunFile(text, "first.toml", parse_settings(settings))
     if Path(path).is_dir():

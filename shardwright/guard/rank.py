@@ -115,6 +115,12 @@ def log_to(directory: RunDirectory, world: World) -> Iterator[None]:
                 os.close(before)
 
 
+def speaker(name: str) -> TextIO:
+    """Where rank 0 shows progress: `stdout`, `stderr` or `nowhere`."""
+    streams = {"stdout": sys.stdout, "stderr": sys.stderr}
+    return streams[name] if name in streams else Path(os.devnull).open("w")
+
+
 def die_with_parent() -> None:
     """Ask Linux to end this process when its supervisor is killed: an orphan would hold its GPU for ever."""
     if sys.platform == "linux":
@@ -122,7 +128,7 @@ def die_with_parent() -> None:
 
 
 def main() -> None:
-    """`python -m shardwright.guard.rank DIRECTORY OUTCOME stdout|stderr`: what the supervisor starts.
+    """`python -m shardwright.guard.rank DIRECTORY OUTCOME stdout|stderr|nowhere`: what the supervisor starts.
 
     An error goes to this rank's log in full and to the supervisor in brief: the terminal shows one message, of the rank
     that failed first.
@@ -136,7 +142,7 @@ def main() -> None:
         run = directory.stored_run()
         with StopRequest(hear_interrupt=False) as stop, World.joined(run.device, run.guard.timeout) as world:
             with log_to(directory, world):
-                outcome = run_rank(run, directory, world, stop, sys.stderr if human == "stderr" else sys.stdout)
+                outcome = run_rank(run, directory, world, stop, speaker(human))
             if world.is_main:
                 outcome_file.write_text(json.dumps(outcome.plain()), "utf-8")
     except Exception as error:

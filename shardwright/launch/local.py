@@ -68,7 +68,7 @@ def start(
         if world > 1:
             from shardwright.guard.supervise import supervise
 
-            name = "stderr" if human is sys.stderr else "stdout"
+            name = "stdout" if human is sys.stdout else "stderr" if human is sys.stderr else "nowhere"
             return supervise(run, directory, ranks=world, threads=max(1, usable_cores() // world), human=name)
         with StopRequest() as stop, World.joined(run.device, run.guard.timeout) as alone:
             return run_rank(run, directory, alone, stop, human)

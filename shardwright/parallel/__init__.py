@@ -2,9 +2,9 @@
 
 Everything about ranks lives here: which process this is and how it reaches the others (`world.py`), the grid of all
 ranks with its named axes (`mesh.py`), gradients over data ranks that hold the whole model (`data.py`) or shards of it
-(`sharded.py`), matrices split over tensor ranks (`tensor.py`, with the loss over a split vocabulary in `vocabulary.py`),
-and in what order all this is put on a model (`apply.py`). `shards.py` goes between a parameter and the part of it that a
-rank holds. The model itself never learns of any of it.
+(`sharded.py`), matrices split over tensor ranks (`tensor.py`; the loss over a split vocabulary is in `vocabulary.py`),
+and in what order all this is put on a model (`apply.py`). `shards.py` goes between a parameter and the part of it that
+a rank holds. The model itself never learns of any of it.
 
 `apply.engine_runs` is the one list of what can be planned but not run yet, and says so by name instead of falling back.
 

@@ -7,6 +7,7 @@ return plain tensors unchanged.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from math import prod
 
 import torch
@@ -81,14 +82,16 @@ def copies(tensor: Tensor, mesh: Mesh) -> int:
     return holders // prod(sharded)
 
 
-def global_norm(named: dict[str, Tensor], gradients: list[Tensor], mesh: Mesh) -> Tensor:
+def global_norm(parameters: Iterable[Tensor], gradients: list[Tensor], mesh: Mesh | None) -> Tensor:
     """The norm of all gradients of the model: each element once, one sum over all ranks.
 
-    `named` are the parameters, `gradients` this rank's parts of their gradients in the same order.
+    `gradients` are this rank's parts of the parameters' gradients, in their order. Squares are added in fp64: millions
+    of them in fp32 would lose the sixth digit, and no two layouts the same.
     """
-    squares = torch._foreach_norm(gradients)
-    weights = [1.0 / copies(parameter, mesh) for parameter in named.values()]
-    total = torch.stack([square.double() ** 2 * weight for square, weight in zip(squares, weights)]).sum()
-    if mesh.grid is not None:
-        torch.distributed.all_reduce(total)
+    norms = torch.stack(torch._foreach_norm(gradients, 2, torch.float64))
+    if mesh is None or mesh.grid is None:
+        return norms.square().sum().sqrt().float()
+    weights = torch.tensor([1.0 / copies(one, mesh) for one in parameters], dtype=norms.dtype, device=norms.device)
+    total = (norms.square() * weights).sum()
+    torch.distributed.all_reduce(total)
     return total.sqrt().float()

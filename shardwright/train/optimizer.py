@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils import clip_grads_with_norm_, get_total_norm
+from torch.nn.utils import clip_grads_with_norm_
 
 from shardwright.parallel.mesh import Mesh
 from shardwright.parallel.shards import global_norm, local, local_gradient, region, whole
@@ -51,10 +51,7 @@ class Optimizer:
                 raise RuntimeError("a parameter got no gradient in this step")
             tensor.grad = gradient.to(tensor.dtype)
         gradients = [tensor.grad for tensor in updated if tensor.grad is not None]
-        if self.mesh is None or self.mesh.grid is None:
-            norm = get_total_norm(gradients, foreach=True)
-        else:
-            norm = global_norm(self.parameters, gradients, self.mesh)
+        norm = global_norm(self.parameters.values(), gradients, self.mesh)
         if self.spec.clip:
             clip_grads_with_norm_(updated, self.spec.clip, norm, foreach=True)
         for group in self.adamw.param_groups:
