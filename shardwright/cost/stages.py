@@ -63,9 +63,7 @@ def layer_flops(model: ModelSpec, sequence: int) -> list[float]:
     Backward is twice that everywhere, so forward alone balances both.
     """
     attention = forward_attention_flops(model, sequence)
-    flops = [
-        2 * touched_parameters(model, block_parameters(model, layer)) + attention for layer in range(model.layers)
-    ]
+    flops = [2 * touched_parameters(model, block_parameters(model, layer)) + attention for layer in range(model.layers)]
     # A lookup multiplies nothing: a read forward, and an addition for each element backward.
     flops[0] += model.hidden
     flops[-1] += 2 * model.vocabulary * model.hidden

@@ -11,8 +11,8 @@ the parameter): any shard can be filled by itself, on any device, and all layout
 May touch: torch, `shardwright.spec`, and what `shardwright.cost` says of memory.
 
 Start reading at `decoder.py`; it is the whole model. `attention.py`, `feed_forward.py` and `moe.py` are its parts,
-`stage.py` is a stretch of it that computes by itself, `rope.py` its positions, `loss.py` its loss (the full logits are never held), `initialise.py` its first weights and
-`generate.py` what it writes.
+`stage.py` a stretch of it that computes by itself, `rope.py` its positions, `loss.py` its loss (the full logits are
+never held), `initialise.py` its first weights and `generate.py` what it writes.
 
 Letters in tensor names are axes: b sequences, s positions, d hidden, h heads, k head width, e experts, v vocabulary.
 """
