@@ -1,4 +1,4 @@
-"""Stages on several ranks compute what one process computes, in every schedule; and each schedule idles as it should."""
+"""Stages on several ranks compute what one process computes, in every schedule; each idles as it should."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 from shardwright.cost import balanced_stages, held_stages
-from shardwright.cost.slots import Action, idle_slots, peak_live
+from shardwright.cost.slots import SLOTS, Action, idle_slots, peak_live
 from shardwright.model import build, build_stage, materialise
 from shardwright.parallel.pipeline import Pipeline, check_microbatches
 from shardwright.parallel.world import World
@@ -151,3 +151,101 @@ def test_two_ranks_equal_one(spec: ModelSpec, text: str, microbatches: int, rank
 def test_four_ranks_equal_one(spec: ModelSpec, text: str, microbatches: int, ranks: RankPool) -> None:
     """Nine layers over eight stages, six over four; enough microbatches and too few."""
     compare(ranks, replace(spec, layers=9 if "interleave=2" in text else 6), text, microbatches)
+
+
+def test_without_documents(ranks: RankPool) -> None:
+    compare(ranks, DENSE, "pp=2,schedule=1f1b", 2, documents=False)
+
+
+def executed(ranks: RankPool, text: str, microbatches: int) -> list[list[Action]]:
+    """What each rank of a real step did, in its order."""
+    layout = Layout.parse(text)
+    spec = replace(DENSE, layers=layout.pp * layout.interleave)
+    return [actions for _, actions, _ in ranks.run(layout.pp, piped, spec, text, microbatches, True)]
+
+
+def bubble(orders: list[list[Action]]) -> list[float]:
+    """Idle slots of each rank over its busy ones."""
+    busy = [sum(SLOTS[action.kind] for action in order) for order in orders]
+    return [idle / work for idle, work in zip(idle_slots(orders), busy)]
+
+
+@pytest.mark.parametrize(
+    ("text", "microbatches", "stages_each"),
+    [
+        ("pp=2,schedule=1f1b", 6, 1),
+        ("pp=4,schedule=1f1b", 8, 1),
+        ("pp=4,schedule=1f1b", 2, 1),
+        ("pp=4,schedule=gpipe", 8, 1),
+        ("pp=2,schedule=interleaved,interleave=2", 6, 2),
+        ("pp=4,schedule=interleaved,interleave=2", 8, 2),
+        ("pp=2,schedule=interleaved,interleave=3", 4, 3),
+    ],
+)
+def test_idle_slots_are_those_of_the_papers(text: str, microbatches: int, stages_each: int, ranks: RankPool) -> None:
+    """(p − 1) of m for GPipe and 1F1B; divided by v when interleaved (arXiv:2104.04473, section 2.2)."""
+    layout = Layout.parse(text)
+    expected = (layout.pp - 1) / (microbatches * stages_each)
+    assert bubble(executed(ranks, text, microbatches)) == pytest.approx([expected] * layout.pp)
+
+
+@pytest.mark.parametrize(
+    "schedule", ["zero-bubble", "zero-bubble,interleave=2", "zbv,interleave=2", "dualpipev,interleave=2"]
+)
+def test_zero_bubble_schedules_idle_less(schedule: str, ranks: RankPool) -> None:
+    text = f"pp=4,schedule={schedule}"
+    peer = 3 / (8 * Layout.parse(text).interleave)
+    found = bubble(executed(ranks, text, 8))
+    print(text, found, peer)
+    assert max(found) < peer
+
+
+def test_live_microbatches(ranks: RankPool) -> None:
+    """1F1B holds p − r microbatches on rank r however many there are; GPipe holds all."""
+    assert [peak_live(order) for order in executed(ranks, "pp=4,schedule=1f1b", 8)] == [4, 3, 2, 1]
+    assert [peak_live(order) for order in executed(ranks, "pp=4,schedule=gpipe", 8)] == [8] * 4
+
+
+@pytest.mark.parametrize(
+    ("text", "microbatches", "message"),
+    [
+        ("pp=4,schedule=interleaved,interleave=2", 9, "9 microbatches do not divide into 2 rounds.* Use .* 12 micro"),
+        ("pp=2,schedule=zero-bubble", 5, "5 microbatches do not divide into 2 rounds.* Use .* 6 micro"),
+        ("pp=2,schedule=dualpipev,interleave=2", 3, "2 × pp = 4 stages, and a step has 3. Use a batch of 4"),
+    ],
+)
+def test_microbatches_that_a_schedule_cannot_order(text: str, microbatches: int, message: str) -> None:
+    with pytest.raises(BadInput, match=message):
+        check_microbatches(Layout.parse(text), microbatches)
+
+
+@pytest.mark.parametrize("schedule", ["interleaved", "zero-bubble", "zbv", "dualpipev"])
+def test_the_rules_are_those_of_torch(schedule: str, ranks: RankPool) -> None:
+    """Whatever we let through, torch orders: every number of microbatches up to 12, on two and on four ranks."""
+    for size in (2, 4):
+        (orders, *_) = ranks.run(size, constructed, f"pp={size},schedule={schedule},interleave=2")
+        assert all(ours == theirs for ours, theirs in orders.values()), orders
+
+
+def constructed(text: str) -> dict[int, tuple[bool, bool]]:
+    """For each number of microbatches: whether we accept it, and whether torch does."""
+    layout = Layout.parse(text)
+    spec = replace(DENSE, layers=layout.pp * 2)
+    found = {}
+    with World.joined("cpu", 60.0) as world:
+        for microbatches in range(1, 13):
+            accepted = []
+            for rule in (check_microbatches, lambda *_: None):
+                with pytest.MonkeyPatch.context() as patch:
+                    patch.setattr("shardwright.parallel.pipeline.check_microbatches", rule)
+                    stages = {n: build_stage(spec, range(n, n + 1)) for n in held_stages(layout, world.rank)}
+                    try:
+                        Pipeline(
+                            stages, layout, microbatches=microbatches, sequence=SEQUENCE, group=dist.group.WORLD,
+                            device=world.device,
+                        )  # fmt: skip
+                        accepted.append(True)
+                    except ValueError:
+                        accepted.append(False)
+            found[microbatches] = (accepted[0], accepted[1])
+    return found
