@@ -18,6 +18,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule
 from torch.distributed.pipelining import (
     PipelineStage,
     Schedule1F1B,
@@ -155,6 +156,11 @@ class Pipeline:
                     sent += [(self._send(tensor, self.placement[number + 1]), tensor) for tensor in out]
         for work, _ in sent:
             work.wait()
+        # Stages that keep gathered parameters between microbatches let go of them, as they do after a step.
+        for module in self.stages.values():
+            for part in module.modules():
+                if isinstance(part, FSDPModule):
+                    part.reshard()
         return self._losses.next_token, self._losses.balance
 
     def _receive(self, module: Stage, number: int, targets_bs: Tensor) -> tuple[Tensor, ...]:
