@@ -13,5 +13,6 @@ house follows.
 """
 
 from shardwright.cost.flops import MFU_DEFINITION, mfu, model_flops_per_token
+from shardwright.cost.stages import balanced_stages, held_stages
 
-__all__ = ["MFU_DEFINITION", "mfu", "model_flops_per_token"]
+__all__ = ["MFU_DEFINITION", "balanced_stages", "held_stages", "mfu", "model_flops_per_token"]

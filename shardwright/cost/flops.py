@@ -6,7 +6,10 @@ attention square, some recomputation. Here there is one count, made of what the 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from shardwright.spec import Device, ModelSpec, parameters
+from shardwright.spec.parameters import Parameter
 
 MFU_DEFINITION = (
     "MFU: model FLOPs (6 × non-embedding matmul parameters touched by a token, the head included, + causal attention "
@@ -21,7 +24,11 @@ def model_flops_per_token(model: ModelSpec, sequence: int) -> float:
     A property of the model, not of how it is computed: padding, recomputation and masks between packed documents
     change the time a step takes, not this number.
     """
-    return 6 * _touched_matmul_parameters(model) + 3 * model.layers * _forward_attention_flops(model, sequence)
+    touched = touched_parameters(model, parameters(model))
+    if model.tied_embeddings:
+        # Listed once, as the embedding, but the token is multiplied by it all the same.
+        touched += model.vocabulary * model.hidden
+    return 6 * touched + 3 * model.layers * forward_attention_flops(model, sequence)
 
 
 def mfu(tokens_per_second_per_gpu: float, flops_per_token: float, device: Device | None) -> float | None:
@@ -31,18 +38,17 @@ def mfu(tokens_per_second_per_gpu: float, flops_per_token: float, device: Device
     return tokens_per_second_per_gpu * flops_per_token / device.peak_bf16
 
 
-def _touched_matmul_parameters(model: ModelSpec) -> float:
-    """Weights that one token is multiplied by; of the routed experts only the active share."""
+def touched_parameters(model: ModelSpec, listed: Iterable[Parameter]) -> float:
+    """Weights among these that one token is multiplied by; of the routed experts only the active share."""
     active_share = model.experts.active / model.experts.count if model.experts else 1.0
-    # A tied head is listed once, as the embedding, but the token is multiplied by it all the same.
-    total = float(model.vocabulary * model.hidden) if model.tied_embeddings else 0.0
-    for parameter in parameters(model):
-        if parameter.is_matmul:
-            total += parameter.size * (active_share if parameter.role == "expert" else 1.0)
-    return total
+    return sum(
+        parameter.size * (active_share if parameter.role == "expert" else 1.0)
+        for parameter in listed
+        if parameter.is_matmul
+    )
 
 
-def _forward_attention_flops(model: ModelSpec, sequence: int) -> float:
+def forward_attention_flops(model: ModelSpec, sequence: int) -> float:
     """FLOPs of QK^T and PV of one layer, forward, for the average token: two for each multiply-add."""
     if model.latent is not None:
         key_dim = model.latent.nope_head_dim + model.latent.rope_head_dim

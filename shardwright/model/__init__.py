@@ -11,8 +11,8 @@ the parameter): any shard can be filled by itself, on any device, and all layout
 May touch: torch, `shardwright.spec`, and what `shardwright.cost` says of memory.
 
 Start reading at `decoder.py`; it is the whole model. `attention.py`, `feed_forward.py` and `moe.py` are its parts,
-`rope.py` its positions, `loss.py` its loss (the full logits are never held), `initialise.py` its first weights and
-`generate.py` what it writes.
+`stage.py` a stretch of it that computes by itself, `rope.py` its positions, `loss.py` its loss (the full logits are
+never held), `initialise.py` its first weights and `generate.py` what it writes.
 
 Letters in tensor names are axes: b sequences, s positions, d hidden, h heads, k head width, e experts, v vocabulary.
 """
@@ -20,5 +20,6 @@ Letters in tensor names are axes: b sequences, s positions, d hidden, h heads, k
 from shardwright.model.decoder import Decoder, Losses
 from shardwright.model.generate import generate
 from shardwright.model.initialise import build, materialise
+from shardwright.model.stage import Stage, build_stage, passes_balance
 
-__all__ = ["Decoder", "Losses", "build", "generate", "materialise"]
+__all__ = ["Decoder", "Losses", "Stage", "build", "build_stage", "generate", "materialise", "passes_balance"]

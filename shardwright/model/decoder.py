@@ -55,18 +55,26 @@ class Block(nn.Module):
 
 
 class Decoder(nn.Module):
-    """A whole model. `compute_dtype` is the type of activations and products; parameters may be kept wider."""
+    """A whole model. `compute_dtype` is the type of activations and products; parameters may be kept wider.
 
-    def __init__(self, spec: ModelSpec) -> None:
+    Given a range of layers it has only what those need: the embedding if they are the first, the norm and the head if
+    they are the last (`stage.py` computes with such a part).
+    """
+
+    def __init__(self, spec: ModelSpec, layers: range | None = None) -> None:
         super().__init__()
         refuse_unknown_parts(spec)
+        layers = range(spec.layers) if layers is None else layers
         self.spec = spec
         self.compute_dtype = torch.float32
-        self.embedding = Embedding(spec.vocabulary, spec.hidden)
+        self.is_first, self.is_last = layers.start == 0, layers.stop == spec.layers
+        if self.is_first or (self.is_last and spec.tied_embeddings):
+            self.embedding = Embedding(spec.vocabulary, spec.hidden)
         # Blocks by number, not position: a stage that holds blocks 4 to 7 has the same names as the whole model.
-        self.layers = nn.ModuleDict({str(layer): Block(spec, layer) for layer in range(spec.layers)})
-        self.norm = RMSNorm(spec.hidden, spec.norm_epsilon)
-        self.head = None if spec.tied_embeddings else Linear(spec.hidden, spec.vocabulary)
+        self.layers = nn.ModuleDict({str(layer): Block(spec, layer) for layer in layers})
+        if self.is_last:
+            self.norm = RMSNorm(spec.hidden, spec.norm_epsilon)
+        self.head = Linear(spec.hidden, spec.vocabulary) if self.is_last and not spec.tied_embeddings else None
         # From hidden states to losses and logits; replaced where the head is split.
         self.loss: Callable[[Tensor, Tensor, Tensor], Tensor] = next_token_loss
         self.read_out: Callable[[Tensor, Tensor], Tensor] = all_logits
@@ -83,16 +91,21 @@ class Decoder(nn.Module):
 
     def hidden(self, inputs_bs: Tensor, documents_bs: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Normed hidden states of every position, and the summed balance loss."""
-        length, device = inputs_bs.shape[1], inputs_bs.device
+        x_bsd = self.embedding(inputs_bs).to(self.compute_dtype)
+        x_bsd, balance = self.through_blocks(x_bsd, documents_bs, length=inputs_bs.shape[1])
+        return self.norm(x_bsd), balance
+
+    def through_blocks(self, x_bsd: Tensor, documents_bs: Tensor | None, length: int) -> tuple[Tensor, Tensor]:
+        """The residual stream of sequences of this length after the blocks, and their summed balance loss."""
+        device = x_bsd.device
         rope = tables(self.spec.rope, self.spec.head_dim, torch.arange(length, device=device))
         mask = attention_mask(documents_bs, length, self.spec.window, device)
-        x_bsd = self.embedding(inputs_bs).to(self.compute_dtype)
         balance = torch.zeros((), device=device)
         for block in self.layers.values():
             x_bsd, block_balance = block(x_bsd, rope, mask)
             if block_balance is not None:
                 balance = balance + block_balance
-        return self.norm(x_bsd), balance
+        return x_bsd, balance
 
     def logits(self, inputs_bs: Tensor) -> Tensor:
         """Logits of every position, fp32: for short inputs."""
