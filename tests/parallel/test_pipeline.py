@@ -196,7 +196,6 @@ def test_zero_bubble_schedules_idle_less(schedule: str, ranks: RankPool) -> None
     text = f"pp=4,schedule={schedule}"
     peer = 3 / (8 * Layout.parse(text).interleave)
     found = bubble(executed(ranks, text, 8))
-    print(text, found, peer)
     assert max(found) < peer
 
 
