@@ -5,13 +5,16 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: run test check bench clean
+.PHONY: run test test-all check bench clean
 
 run: $(READY)
 	$(BIN)/shardwright train
 
 test: $(READY)
 	$(BIN)/python -m pytest -q
+
+test-all: $(READY)
+	$(BIN)/python -m pytest -q -m 'slow or not slow'
 
 check: $(READY)
 	$(BIN)/ruff format --check --quiet .

@@ -19,7 +19,7 @@ COMMAND = [sys.executable, "-m", "shardwright"]
 
 def environment(**more: str) -> dict[str, str]:
     """This process's environment with nothing in it that a launcher would have set."""
-    launcher = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "OMP_NUM_THREADS")
+    launcher = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "OMP_NUM_THREADS")
     kept = {name: value for name, value in os.environ.items() if name not in launcher}
     return {**kept, "NO_COLOR": "1", **more}
 

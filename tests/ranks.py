@@ -63,6 +63,7 @@ class RankPool:
                 "RANK": str(rank),
                 "WORLD_SIZE": str(ranks),
                 "LOCAL_RANK": str(rank),
+                "LOCAL_WORLD_SIZE": str(ranks),
                 "MASTER_ADDR": "127.0.0.1",
                 "MASTER_PORT": port,
             }

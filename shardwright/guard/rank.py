@@ -33,7 +33,7 @@ def run_rank(run: RunSpec, directory: RunDirectory, world: World, stop: StopRequ
     data = prepare(run.data)
     with ExitStack() as stack:
         session = Session.open(run, directory, data, world, stop)
-        stack.callback(session.gradients.close)
+        stack.callback(session.engine.gradients.close)
         if world.is_main:
             sinks = [TensorBoard(directory.path / "tensorboard")] if run.observe.tensorboard else []
             session.recorder = stack.enter_context(Recorder(directory, sinks))

@@ -32,6 +32,9 @@ def adopt_slurm(environment: MutableMapping[str, str] = os.environ) -> None:
     environment["RANK"] = environment["SLURM_PROCID"]
     environment["WORLD_SIZE"] = environment["SLURM_NTASKS"]
     environment["LOCAL_RANK"] = environment.get("SLURM_LOCALID", "0")
+    tasks = re.match(r"\d+", environment.get("SLURM_STEP_TASKS_PER_NODE", ""))  # `2(x3),1`: of the first node
+    if tasks:
+        environment["LOCAL_WORLD_SIZE"] = tasks.group()
     if "MASTER_ADDR" not in environment:
         nodes = environment.get("SLURM_STEP_NODELIST") or environment.get("SLURM_JOB_NODELIST", "")
         environment["MASTER_ADDR"] = first_host(nodes)

@@ -45,7 +45,7 @@ def start(
         file = file.for_ranks(ranks)
     run = file.resolve(ranks if ranks is not None else default_ranks(file.spec()))
     world = run.layout.world
-    for line in core_warnings(world, run):
+    for line in (*core_warnings(world, run), *run.layout.batch_warnings(run.batch.accumulation or 1)):
         print(f"warning: {line}", file=sys.stderr)
     if world > 1 and "OMP_NUM_THREADS" not in os.environ:
         # Set before torch is loaded anywhere: its thread pools are sized once.
@@ -58,13 +58,13 @@ def start(
     from shardwright.parallel.world import choose_device
     from shardwright.train.stop import StopRequest
 
-    engine_runs(run.layout, run.model)
+    engine_runs(run)
     refuse_unknown_parts(run.model)
     check_vocabulary(tokenizer_for(run.data), run.model)
     prepare(run.data, progress=preparing)
     with open_directory(file, run, runs=folder, fresh=fresh, world=world) as directory:
         if introduce is not None:
-            introduce(run, choose_device(run.device, world - 1).type)
+            introduce(run, choose_device(run.device, world - 1, world).type)
         if world > 1:
             from shardwright.guard.supervise import supervise
 

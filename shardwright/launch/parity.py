@@ -51,7 +51,7 @@ def compare_layouts(file: RunFile, layouts: Sequence[str], *, steps: int) -> tup
     files = [_under(file, text, steps) for text in layouts]
     runs = [one.resolve() for one in files]
     for run in runs:
-        engine_runs(run.layout, run.model)
+        engine_runs(run)
     sequences = file.spec().resolve().batch.sequences
     precision = runs[0].layout.precision if runs else "fp32"
     reference = _under(file, f"dp=1,microbatch={sequences},precision={precision}", steps)

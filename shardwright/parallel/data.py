@@ -70,6 +70,12 @@ class GradientSync:
         if self._armed:
             self._finish()
 
+    def sum_now(self) -> None:
+        """Sum all gradients at once: for schedules whose weight gradients pass no hook."""
+        for bucket in self.buckets:
+            self._start(bucket)
+        self._finish()
+
     def zero(self) -> None:
         """Empty all gradients; those in buckets keep their memory."""
         for bucket in self.buckets:
@@ -94,10 +100,12 @@ class GradientSync:
         self.buckets[number].waiting -= 1
         # Collectives must start in the same order on every rank: a bucket leaves after all before it have left.
         while self._next < len(self.buckets) and self.buckets[self._next].waiting == 0:
-            bucket = self.buckets[self._next]
-            bucket.reduced = bucket.flat if bucket.flat.dtype is torch.float32 else bucket.flat.float()
-            bucket.work = dist.all_reduce(bucket.reduced, group=self.group, async_op=True)
+            self._start(self.buckets[self._next])
             self._next += 1
+
+    def _start(self, bucket: Bucket) -> None:
+        bucket.reduced = bucket.flat if bucket.flat.dtype is torch.float32 else bucket.flat.float()
+        bucket.work = dist.all_reduce(bucket.reduced, group=self.group, async_op=True)
 
     def _finish(self) -> None:
         for bucket in self.buckets:

@@ -59,6 +59,17 @@ class Mesh:
             dist.all_reduce(values, group=self.data_group)
         return values
 
+    def union_of_stages(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        """On rank 0, what all stages of its pipeline hold together; elsewhere, what it was given."""
+        if self.layout.pp == 1 or self.coordinate("tp") or self.data_rank:
+            return tensors
+        group, here = self["pp"].get_group(), self.coordinate("pp") == 0
+        gathered: list[dict[str, Tensor] | None] | None = [None] * self.layout.pp if here else None
+        dist.gather_object(tensors, gathered, group=group, group_dst=0)
+        if gathered is None:
+            return tensors
+        return {name: tensor for part in gathered if part is not None for name, tensor in part.items()}
+
     @property
     def data_rank(self) -> int:
         """Which share of each global batch this rank reads."""

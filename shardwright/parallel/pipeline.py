@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import Tensor
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.pipelining import (
     PipelineStage,
@@ -32,7 +32,9 @@ from torch.distributed.tensor import DTensor
 
 from shardwright.cost import held_stages
 from shardwright.cost.slots import Action, Kind
+from shardwright.cost.stages import V_SHAPED
 from shardwright.model import Stage, passes_balance
+from shardwright.parallel.shards import local
 from shardwright.spec import BadInput, Layout
 
 SCHEDULES = {
@@ -43,6 +45,7 @@ SCHEDULES = {
     "zbv": ScheduleZBVZeroBubble,
     "dualpipev": ScheduleDualPipeV,
 }
+V_SHAPED_SINCE = "2.13"
 ONE_STAGE = ("gpipe", "1f1b")
 """Schedules of torch that take a stage, not a list of them."""
 
@@ -111,13 +114,8 @@ class Pipeline:
         """
         self.actions.clear()
         self._losses.begin(tokens)
-        self._schedule.step(
-            inputs_bs,
-            target=targets_bs,
-            targets_bs=targets_bs,
-            documents_bs=documents_bs,
-            return_outputs=False,
-        )
+        packed = {} if documents_bs is None else {"documents_bs": documents_bs}  # torch 2.11 stumbles over a None
+        self._schedule.step(inputs_bs, target=targets_bs, targets_bs=targets_bs, return_outputs=False, **packed)
         self._sum_tied_gradients()
         return self._losses.next_token, self._losses.balance
 
@@ -180,7 +178,7 @@ class Pipeline:
     # -- tied embeddings -------------------------------------------------------------------------------------
 
     @property
-    def table_copy(self) -> nn.Parameter | None:
+    def table_copy(self) -> Tensor | None:
         """The last stage's copy of a tied embedding table, if this rank holds that stage.
 
         It is trained like the table itself and stays equal to it; norms and checkpoints count the table alone.
@@ -211,10 +209,13 @@ class Pipeline:
             gradient.copy_(total)
 
 
-def _local_gradient(parameter: nn.Parameter) -> Tensor:
+def _local_gradient(parameter: Tensor) -> Tensor:
+    """This rank's part of a gradient, to be changed in place; split as the parameter is, not as autograd left it."""
     gradient = parameter.grad
     assert gradient is not None
-    return gradient.to_local() if isinstance(gradient, DTensor) else gradient
+    if isinstance(gradient, DTensor) and isinstance(parameter, DTensor):
+        parameter.grad = gradient = gradient.redistribute(placements=parameter.placements)
+    return local(gradient)
 
 
 class StepLosses:
@@ -266,8 +267,16 @@ class RecordedStage(PipelineStage):
 
 
 def check_microbatches(layout: Layout, microbatches: int) -> None:
-    """Refuse a number of microbatches that torch's implementation of the schedule cannot order."""
+    """Refuse what torch's implementation of the schedule cannot do: a number of microbatches, or all of it."""
     ranks, schedule = layout.pp, layout.schedule
+    if schedule in V_SHAPED and torch.__version__ < V_SHAPED_SINCE:
+        raise BadInput(
+            "layout.schedule",
+            schedule,
+            rule=f"needs torch {V_SHAPED_SINCE}, and this is {torch.__version__}, whose V-shaped schedules send to "
+            "the rank itself, which gloo refuses",
+            fix='Use schedule = "zero-bubble"',
+        )
     fix = f"Use a batch of {-(-microbatches // ranks) * ranks} microbatches, or another schedule"
     if schedule in ("interleaved", "zero-bubble"):
         rounds = max(1, microbatches // ranks)

@@ -7,7 +7,7 @@ return plain tensors unchanged.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Mapping
 from math import prod
 
 import torch
@@ -15,6 +15,10 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from shardwright.parallel.mesh import Mesh
+
+COPY = "@copy"
+"""Marks the name of a second copy of a parameter (a tied embedding table in a pipeline's last stage): trained like the
+first, counted and saved once."""
 
 
 def local(tensor: Tensor) -> Tensor:
@@ -82,16 +86,17 @@ def copies(tensor: Tensor, mesh: Mesh) -> int:
     return holders // prod(sharded)
 
 
-def global_norm(parameters: Iterable[Tensor], gradients: list[Tensor], mesh: Mesh | None) -> Tensor:
+def global_norm(parameters: Mapping[str, Tensor], gradients: list[Tensor], mesh: Mesh | None) -> Tensor:
     """The norm of all gradients of the model: each element once, one sum over all ranks.
 
-    `gradients` are this rank's parts of the parameters' gradients, in their order. Squares are added in fp64: millions
-    of them in fp32 would lose the sixth digit, and no two layouts the same.
+    `gradients` are this rank's parts of the named parameters' gradients, in their order. Squares are added in fp64:
+    millions of them in fp32 would lose the sixth digit, and no two layouts the same.
     """
     norms = torch.stack(torch._foreach_norm(gradients, 2, torch.float64))
     if mesh is None or mesh.grid is None:
         return norms.square().sum().sqrt().float()
-    weights = torch.tensor([1.0 / copies(one, mesh) for one in parameters], dtype=norms.dtype, device=norms.device)
+    shares = [0.0 if name.endswith(COPY) else 1.0 / copies(one, mesh) for name, one in parameters.items()]
+    weights = torch.tensor(shares, dtype=norms.dtype, device=norms.device)
     total = (norms.square() * weights).sum()
     torch.distributed.all_reduce(total)
     return total.sqrt().float()

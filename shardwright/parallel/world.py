@@ -39,10 +39,10 @@ class World:
 
         Every collective has a deadline: one that does not finish within `timeout` seconds raises.
         """
-        rank, size, local_rank = (
-            int(os.environ.get(name, low)) for name, low in (("RANK", "0"), ("WORLD_SIZE", "1"), ("LOCAL_RANK", "0"))
-        )
-        world = cls(rank, size, local_rank, choose_device(device, local_rank))
+        names = (("RANK", "0"), ("WORLD_SIZE", "1"), ("LOCAL_RANK", "0"))
+        rank, size, local_rank = (int(os.environ.get(name, alone)) for name, alone in names)
+        local_size = int(os.environ.get("LOCAL_WORLD_SIZE", size))
+        world = cls(rank, size, local_rank, choose_device(device, local_rank, local_size))
         if world.device.type == "cuda":
             torch.cuda.set_device(world.device)
         if size > 1:
@@ -92,10 +92,10 @@ def _meet(world: World, timeout: timedelta) -> None:
     )
 
 
-def choose_device(wanted: str, local_rank: int) -> torch.device:
-    """A GPU for each rank of a machine, or the CPU."""
+def choose_device(wanted: str, local_rank: int, local_size: int) -> torch.device:
+    """A GPU for each rank of a machine, or the CPU for all of them."""
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    if wanted == "cpu" or (wanted == "auto" and gpus <= local_rank):
+    if wanted == "cpu" or (wanted == "auto" and gpus < local_size):
         return torch.device("cpu")
     if gpus <= local_rank:
         raise BadInput(

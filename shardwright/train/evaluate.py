@@ -7,27 +7,27 @@ from math import ceil
 import torch
 
 from shardwright.data import Batch, GlobalBatches
-from shardwright.model import Decoder
 from shardwright.model.loss import NO_TARGET
-from shardwright.parallel import Mesh
-from shardwright.spec import Layout
+from shardwright.parallel import Engine, Mesh, World
 
 
-@torch.no_grad()
-def held_out_loss(model: Decoder, batches: GlobalBatches, layout: Layout, mesh: Mesh, device: torch.device) -> float:
+def held_out_loss(engine: Engine, batches: GlobalBatches, mesh: Mesh, world: World) -> float:
     """Mean −log p a token over the held-out sequences, each read by one data rank; the same for every layout."""
-    whole, ranks = batches.read(0), layout.data_ranks
+    whole, ranks, microbatch = batches.read(0), mesh.layout.data_ranks, mesh.layout.microbatch
     first, stop = (rank * batches.sequences // ranks for rank in (mesh.data_rank, mesh.data_rank + 1))
     # Sharded models gather parameters in every forward pass, so all ranks must make equally many of them.
-    rounds = ceil(ceil(batches.sequences / ranks) / layout.microbatch)
-    totals = torch.zeros(2, dtype=torch.float64, device=device)
-    for start in range(first, first + rounds * layout.microbatch, layout.microbatch):
-        piece = whole.rows(start, min(start + layout.microbatch, stop)) if start < stop else _nothing(whole)
-        piece = piece.to(device)
-        totals[0] += model(piece.inputs, piece.targets, piece.documents).next_token
-        totals[1] += (piece.targets != NO_TARGET).sum()
-    loss, tokens = mesh.sum_over_data(totals).tolist()
-    return loss / tokens
+    rounds = ceil(ceil(batches.sequences / ranks) / microbatch)
+    loss, tokens = torch.zeros((), dtype=torch.float64, device=world.device), 0
+    for start in range(first, first + rounds * microbatch, microbatch):
+        piece = whole.rows(start, min(start + microbatch, stop)) if start < stop else _nothing(whole)
+        loss += engine.evaluate(piece)
+        tokens += int((piece.targets != NO_TARGET).sum())
+    totals = torch.tensor([0.0, 0.0], dtype=torch.float64, device=world.device)
+    if mesh.speaks_for_its_data:
+        totals[0] = loss
+        totals[1] = tokens if mesh.coordinate("pp") == 0 else 0
+    summed, count = world.sum(totals).tolist()
+    return summed / count
 
 
 def _nothing(batch: Batch) -> Batch:

@@ -5,9 +5,7 @@ from __future__ import annotations
 from time import perf_counter
 from typing import Any
 
-import torch
-
-from shardwright.data import Batch, Prefetch
+from shardwright.data import Prefetch
 from shardwright.model.loss import NO_TARGET
 from shardwright.train.evaluate import held_out_loss
 from shardwright.train.meter import GIB, Meter, StepClock
@@ -66,10 +64,11 @@ def step(session: Session, meter: Meter, batches: Prefetch) -> list[dict[str, An
     clock = StepClock(session.world.device)
     _, batch = next(batches)
     data_seconds = perf_counter() - clock.started
-    next_token, balance, tokens = forward_backward(session, batch)
+    tokens = session.mesh.sum_over_data((batch.targets != NO_TARGET).sum().to(session.world.device))
+    next_token, balance = session.engine.forward_backward(batch, tokens)
     rate = learning_rate(session.step, session.run)
     norm = session.optimizer.step(rate)
-    session.gradients.zero()
+    session.engine.gradients.zero()
     session.step += 1
     return meter.push(
         session.step, next_token=next_token, balance=balance, tokens=tokens, norm=norm, stop=session.stop.requested,
@@ -77,31 +76,11 @@ def step(session: Session, meter: Meter, batches: Prefetch) -> list[dict[str, An
     )  # fmt: skip
 
 
-def forward_backward(session: Session, batch: Batch) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Gradients of a global batch: Σ losses / global tokens. Returns this rank's summed losses and the global tokens.
-
-    Dividing by the count of the whole batch, not averaging averages, makes any split into microbatches and ranks equal
-    to one large batch.
-    """
-    device = session.world.device
-    tokens = session.mesh.sum_over_data((batch.targets != NO_TARGET).sum().to(device))
-    next_token, balance = torch.zeros(2, dtype=torch.float64, device=device).unbind()
-    pieces = batch.split(session.run.layout.microbatch)
-    for number, piece in enumerate(pieces, 1):
-        piece = piece.to(device)
-        with session.gradients.last_backward(number == len(pieces)):
-            losses = session.model(piece.inputs, piece.targets, piece.documents)
-            ((losses.next_token + losses.balance) / tokens).backward()
-        next_token += losses.next_token.detach()
-        balance += losses.balance.detach()
-    return next_token, balance, tokens
-
-
 def evaluate(session: Session) -> float | None:
     """The held-out loss, noted as an event."""
     if session.held_out is None:
         return None
-    loss = held_out_loss(session.model, session.held_out, session.run.layout, session.mesh, session.world.device)
+    loss = held_out_loss(session.engine, session.held_out, session.mesh, session.world)
     session.event("evaluate", {"loss": loss}, f"step {session.step}: held-out loss {loss:.4f}")
     return loss
 

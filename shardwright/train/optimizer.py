@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn.utils import clip_grads_with_norm_
 
 from shardwright.parallel.mesh import Mesh
-from shardwright.parallel.shards import global_norm, local, local_gradient, region, whole
+from shardwright.parallel.shards import COPY, global_norm, local, local_gradient, region, whole
 from shardwright.spec import OptimizerSpec
 from shardwright.train.recipe import Recipe
 
@@ -51,7 +51,7 @@ class Optimizer:
                 raise RuntimeError("a parameter got no gradient in this step")
             tensor.grad = gradient.to(tensor.dtype)
         gradients = [tensor.grad for tensor in updated if tensor.grad is not None]
-        norm = global_norm(self.parameters.values(), gradients, self.mesh)
+        norm = global_norm(self.parameters, gradients, self.mesh)
         if self.spec.clip:
             clip_grads_with_norm_(updated, self.spec.clip, norm, foreach=True)
         for group in self.adamw.param_groups:
@@ -70,6 +70,8 @@ class Optimizer:
         """
         tensors: dict[str, Tensor] = {}
         for name, tensor in self.updated.items():
+            if name.endswith(COPY):
+                continue
             parameter = self.parameters[name]
             moments = self.adamw.state.get(tensor)
             if moments:
@@ -82,8 +84,8 @@ class Optimizer:
     @torch.no_grad()
     def load(self, tensors: Mapping[str, Tensor], step: int) -> None:
         """Take back what `state` gave, after this many steps: of each tensor, what this rank holds."""
-        for name, tensor in self.updated.items():
-            mine = region(self.parameters[name])
+        for full_name, tensor in self.updated.items():
+            name, mine = full_name.removesuffix(COPY), region(self.parameters[full_name])
             self.adamw.state[tensor] = {
                 "step": torch.tensor(float(step), device=tensor.device),
                 "exp_avg": tensors[f"first/{name}"][mine].to(tensor, copy=True),

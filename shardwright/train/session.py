@@ -12,8 +12,8 @@ from shardwright.checkpoint import CheckpointStore
 from shardwright.data import GlobalBatches, PreparedData, tokenizer_for
 from shardwright.model import Decoder, generate
 from shardwright.observe import Progress, Recorder, RunDirectory, free_disk
-from shardwright.parallel import GradientSync, Mesh, ShardedGradients, World, apply
-from shardwright.parallel.shards import local, region, whole
+from shardwright.parallel import Engine, Mesh, World, apply
+from shardwright.parallel.shards import COPY, local, region, whole
 from shardwright.policy import kept
 from shardwright.spec import BadInput, RunSpec, parameter_count
 from shardwright.train.baseline import settled_memory
@@ -71,9 +71,10 @@ class Session:
     run: RunSpec
     world: World
     directory: RunDirectory
-    model: Decoder
+    engine: Engine
     mesh: Mesh
-    gradients: GradientSync | ShardedGradients
+    models: tuple[Decoder, ...]
+    """The whole model, or this rank's stages of a pipeline."""
     optimizer: Optimizer
     train: GlobalBatches
     held_out: GlobalBatches | None
@@ -94,8 +95,8 @@ class Session:
         """Build the model, the optimizer and the batches, and go to where the run stands."""
         recipe = recipe_of(run.layout)
         baseline = settled_memory(world.device, recipe)
-        applied = apply(run.model, run.layout, world, seed=run.seed, weights=recipe.weights, compute=recipe.compute)
-        optimizer = Optimizer(applied.model.named_parameters(), run.optimizer, recipe, applied.mesh)
+        applied = apply(run, world, weights=recipe.weights, compute=recipe.compute)
+        optimizer = Optimizer(applied.engine.named_parameters(), run.optimizer, recipe, applied.mesh)
         settings: dict[str, Any] = {
             "seed": run.seed,
             "sequence": run.data.sequence,
@@ -106,7 +107,7 @@ class Session:
         if run.observe.evaluate_sequences and run.data.held_out:
             held_out = GlobalBatches(data, sequences=run.observe.evaluate_sequences, split="held_out", **settings)
         session = cls(
-            run, world, directory, applied.model, applied.mesh, applied.gradients, optimizer, train, held_out,
+            run, world, directory, applied.engine, applied.mesh, applied.models, optimizer, train, held_out,
             CheckpointStore(directory.checkpoints), stop, None, None, baseline,
         )  # fmt: skip
         session._restore()
@@ -118,8 +119,8 @@ class Session:
             return
         weights = checkpoint.weights()
         with torch.no_grad():
-            for name, parameter in self.model.named_parameters():
-                local(parameter).copy_(weights[name][region(parameter)])
+            for name, parameter in self.engine.named_parameters():
+                local(parameter).copy_(weights[name.removesuffix(COPY)][region(parameter)])
         self.optimizer.load(checkpoint.optimizer(), checkpoint.step)
         self.step = checkpoint.step
 
@@ -141,8 +142,14 @@ class Session:
 
     def save(self) -> bool:
         """Publish a checkpoint of the present state; a refusal of the disk is an event, not the end."""
-        weights = {name: whole(local(parameter), parameter) for name, parameter in self.model.named_parameters()}
-        optimizer = self.optimizer.state()
+        weights = self.mesh.union_of_stages(
+            {
+                name: whole(local(parameter.detach()), parameter)
+                for name, parameter in self.engine.named_parameters()
+                if not name.endswith(COPY)
+            }
+        )
+        optimizer = self.mesh.union_of_stages(self.optimizer.state())
         if not self.world.is_main:
             return True
         if self.recorder is not None:
@@ -163,14 +170,17 @@ class Session:
         return True
 
     def sample(self) -> str | None:
-        """Text by the model, if the run asks for it; every rank writes it, for each may hold a part of the model."""
+        """Text by the model, if the run asks for it; every rank writes it, for each may hold a part of the model.
+
+        Not in a pipeline: its stages pass on batches of one length, and text grows.
+        """
         run = self.run
-        if not run.observe.sample:
+        if not run.observe.sample or run.layout.pp > 1:
             return None
         tokenizer = tokenizer_for(run.data)
         prompt = [tokenizer.separator, *tokenizer.encode(run.observe.sample_prompt)]
         written = generate(
-            self.model,
+            self.models[0],
             torch.tensor(prompt, device=self.world.device),
             run.observe.sample,
             vocabulary=tokenizer.vocabulary,

@@ -14,6 +14,7 @@ STEP = {
     "SLURM_STEP_ID": "0",
     "SLURM_JOB_ID": "4711",
     "SLURM_STEP_NODELIST": "gpu[007-008]",
+    "SLURM_STEP_TASKS_PER_NODE": "8(x2)",
 }
 
 
@@ -24,6 +25,7 @@ def test_a_step_of_srun_is_joined() -> None:
     assert environment["RANK"] == "9"
     assert environment["WORLD_SIZE"] == "16"
     assert environment["LOCAL_RANK"] == "1"
+    assert environment["LOCAL_WORLD_SIZE"] == "8"
     assert environment["MASTER_ADDR"] == "gpu007"
     other = dict(STEP, SLURM_PROCID="0", SLURM_LOCALID="0")
     adopt_slurm(other)

@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 
 from shardwright.parallel import GradientSync, World, engine_runs
-from shardwright.spec import BadInput, Layout, ModelSpec
+from shardwright.spec import BadInput, Layout, ModelSpec, RunSpec
 from tests.ranks import RankFailure, RankPool
 
 
@@ -104,14 +104,14 @@ def test_a_parameter_without_gradient_is_named_not_waited_for(ranks: RankPool) -
 
 
 @pytest.mark.parametrize(
-    "layout", ["pp=2", "cp=2", "sp=false", "recompute=full", "precision=fp8-row", "state=12", "offload=optimizer"]
+    "layout", ["cp=2", "sp=false", "recompute=full", "precision=fp8-row", "state=12", "offload=optimizer"]
 )
 def test_what_the_engine_cannot_run_is_refused_by_name(layout: str) -> None:
     name = layout.split("=")[0]
     with pytest.raises(BadInput, match=f"layout.{name} = .*can be planned but not yet trained"):
-        engine_runs(Layout.parse(f"dp=2,{layout}"), ModelSpec.named("tiny"))
+        engine_runs(RunSpec(model=ModelSpec.named("tiny"), layout=Layout.parse(f"dp=2,{layout}")))
 
 
 def test_experts_are_not_split_over_tensor_ranks_yet() -> None:
     with pytest.raises(BadInput, match=r"layout\.tp = 2: experts cannot be split"):
-        engine_runs(Layout(dp=1, tp=2), ModelSpec.named("tiny-moe"))
+        engine_runs(RunSpec(model=ModelSpec.named("tiny-moe"), layout=Layout(dp=1, tp=2)))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.parallel.layouts import MULTI_HEAD, PLAIN, RICH, TABLE, TIED, Entry
+from tests.parallel.layouts import MULTI_HEAD, PLAIN, RICH, TABLE, TIED, VARIANTS, Entry
 from tests.ranks import RankPool
 from tests.train.runs import largest_difference, losses, records, train
 
@@ -20,7 +20,7 @@ SIZES = ("data.sequence=32", "steps=10", "observe.evaluate_sequences=3")
 @pytest.fixture(scope="module")
 def references(ranks: RankPool, tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, ...], Path]:
     """One process, for each variant of the model."""
-    runs = {variant: tmp_path_factory.mktemp("reference") for variant in (PLAIN, TIED, RICH, MULTI_HEAD)}
+    runs = {variant: tmp_path_factory.mktemp("reference") for variant in VARIANTS.values()}
     for variant, folder in runs.items():
         train(ranks, folder, 1, *SIZES, *variant, "layout.microbatch=8")
     return runs
@@ -38,11 +38,17 @@ def compare(entry: Entry, ranks: RankPool, references: dict[tuple[str, ...], Pat
     assert outcome["held_out_loss"] == pytest.approx(expected["detail"]["loss"], rel=TOLERANCE)
 
 
-@pytest.mark.parametrize("entry", TABLE, ids=str)
+@pytest.mark.parametrize(
+    "entry", [pytest.param(entry, marks=[pytest.mark.slow] * entry.is_slow) for entry in TABLE], ids=map(str, TABLE)
+)
 def test_equals_one_process(
     entry: Entry, ranks: RankPool, references: dict[tuple[str, ...], Path], tmp_path: Path
 ) -> None:
     compare(entry, ranks, references, tmp_path)
+
+
+def test_the_table_is_wide() -> None:
+    assert len({str(entry) for entry in TABLE}) == len(TABLE) >= 60
 
 
 def test_layouts_drawn_at_random(ranks: RankPool, references: dict[tuple[str, ...], Path], tmp_path: Path) -> None:
@@ -76,7 +82,7 @@ def test_another_layout_goes_on_with_the_same_run(ranks: RankPool, tmp_path: Pat
     for steps, size, layout in (
         (3, 4, ("layout.tp=2", "layout.zero=3", "layout.microbatch=2")),
         (6, 2, ("layout.zero=1", "layout.microbatch=4")),
-        (9, 2, ("layout.tp=2", "layout.microbatch=8")),
+        (9, 4, ("layout.tp=2", "layout.pp=2", "layout.microbatch=4")),
     ):
         train(ranks, tmp_path / "changing", size, *constant, *layout, f"steps={steps}")
     assert largest_difference(losses(tmp_path / "changing"), losses(tmp_path / "whole")) <= TOLERANCE
