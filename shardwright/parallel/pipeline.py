@@ -32,8 +32,8 @@ from torch.distributed.tensor import DTensor
 
 from shardwright.cost import held_stages
 from shardwright.cost.slots import Action, Kind
-from shardwright.cost.stages import V_SHAPED
 from shardwright.model import Stage, passes_balance
+from shardwright.parallel.sharded import SPLIT_BACKWARD
 from shardwright.parallel.shards import local
 from shardwright.spec import BadInput, Layout
 
@@ -45,7 +45,8 @@ SCHEDULES = {
     "zbv": ScheduleZBVZeroBubble,
     "dualpipev": ScheduleDualPipeV,
 }
-V_SHAPED_SINCE = "2.13"
+SPLIT_BACKWARD_SINCE = "2.13"
+"""The torch with which the split-backward schedules were seen to work; with 2.11 they were seen to fail."""
 ONE_STAGE = ("gpipe", "1f1b")
 """Schedules of torch that take a stage, not a list of them."""
 
@@ -114,8 +115,13 @@ class Pipeline:
         """
         self.actions.clear()
         self._losses.begin(tokens)
-        packed = {} if documents_bs is None else {"documents_bs": documents_bs}  # torch 2.11 stumbles over a None
-        self._schedule.step(inputs_bs, target=targets_bs, targets_bs=targets_bs, return_outputs=False, **packed)
+        self._schedule.step(
+            inputs_bs,
+            target=targets_bs,
+            targets_bs=targets_bs,
+            documents_bs=documents_bs,
+            return_outputs=False,
+        )
         self._sum_tied_gradients()
         return self._losses.next_token, self._losses.balance
 
@@ -269,13 +275,12 @@ class RecordedStage(PipelineStage):
 def check_microbatches(layout: Layout, microbatches: int) -> None:
     """Refuse what torch's implementation of the schedule cannot do: a number of microbatches, or all of it."""
     ranks, schedule = layout.pp, layout.schedule
-    if schedule in V_SHAPED and torch.__version__ < V_SHAPED_SINCE:
+    if schedule in SPLIT_BACKWARD and torch.__version__ < SPLIT_BACKWARD_SINCE:
         raise BadInput(
             "layout.schedule",
             schedule,
-            rule=f"needs torch {V_SHAPED_SINCE}, and this is {torch.__version__}, whose V-shaped schedules send to "
-            "the rank itself, which gloo refuses",
-            fix='Use schedule = "zero-bubble"',
+            rule=f"needs torch {SPLIT_BACKWARD_SINCE}, and this is {torch.__version__}, whose split backward fails",
+            fix='Use schedule = "1f1b" or "interleaved"',
         )
     fix = f"Use a batch of {-(-microbatches // ranks) * ranks} microbatches, or another schedule"
     if schedule in ("interleaved", "zero-bubble"):
