@@ -6,6 +6,7 @@ alone, a process is a world of one and needs no process group at all.
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -51,6 +52,9 @@ class World:
             yield world
         finally:
             if dist.is_initialized():
+                # What still refers to a group in a ring of references keeps gloo's threads alive past its destruction,
+                # and they abort the process as it ends.
+                gc.collect()
                 dist.destroy_process_group()
 
     @property
