@@ -50,10 +50,10 @@ TENSOR = [
     Entry(2, "tp=2,microbatch=2", TIED),
     Entry(2, "tp=2,microbatch=4", RICH),
     Entry(2, "tp=2,microbatch=4", MULTI_HEAD),
-    Entry(4, "tp=4,microbatch=4", RICH),
-    Entry(4, "tp=2,microbatch=2"),
-    Entry(4, "tp=2,zero=1,microbatch=1"),
-    Entry(4, "tp=2,zero=2,microbatch=2", TIED),
+    Entry(4, "tp=4,microbatch=8", RICH),
+    Entry(4, "tp=2,microbatch=4"),
+    Entry(4, "tp=2,zero=1,microbatch=2"),
+    Entry(4, "tp=2,zero=2,microbatch=4", TIED),
     Entry(4, "tp=2,zero=3,microbatch=4", RICH),
     Entry(8, "tp=8,microbatch=8", is_slow=True),
     Entry(8, "tp=4,zero=3,microbatch=2", is_slow=True),
@@ -86,7 +86,7 @@ THREE_DIMENSIONS = [
         if not (zero == 2 and schedule in ("gpipe", "zbv,interleave=2"))
     ),
     *(
-        Entry(4, f"pp=2,tp=2,schedule={schedule},microbatch=2", variant, is_slow=schedule != "1f1b")
+        Entry(4, f"pp=2,tp=2,schedule={schedule},microbatch=4", variant, is_slow=schedule != "1f1b")
         for schedule, variant in (
             ("gpipe", RICH), ("1f1b", DEEP_TIED), ("interleaved,interleave=2", DEEP), ("zbv,interleave=2", DEEP),
         )
