@@ -9,9 +9,10 @@ there is no iterator's state to save, resuming is a seek, and changing the layou
     batches = GlobalBatches(data, seed=42, sequence=256, sequences=8, document_mask=True)
     batch = batches.read(step=1_000_000, rank=3, ranks=4)
 
-May touch: numpy and `shardwright.spec`; torch in `loader.py` only, which is imported when one of its names is first
-asked for, so that preparing data does not wait for torch. Optional packages (tokenizers, pyarrow) are imported where
-they are needed, and a run that needs one that is missing is told which extra brings it.
+May touch: numpy, `shardwright.spec`, `shardwright.observe`, and what `shardwright.model` says of targets; torch in
+`loader.py` only, which is imported when one of its names is first asked for, so that preparing data does not wait for
+torch. Optional packages (tokenizers, pyarrow) are imported where they are needed, and a run that needs one that is
+missing is told which extra brings it.
 
 Start reading at `shards.py` (what lies on the disk, and why no offsets do), then `shuffle.py` and `mixture.py` (which
 sample is the n-th, computed and never stored), and `loader.py` (a batch; reading ahead). The way there is `prepare.py`:

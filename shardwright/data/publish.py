@@ -19,6 +19,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from shardwright.observe.files import sync_folder
+
 STUCK_SECONDS = 60.0
 """How long the holder of a lock may write nothing before we stop waiting for it."""
 
@@ -50,13 +52,13 @@ def replacing(folder: Path) -> Iterator[Path]:
     partial.mkdir()
     try:
         yield partial
-        _sync_folder(partial)
+        sync_folder(partial)
         try:
             partial.rename(folder)
         except OSError as error:
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                 raise
-        _sync_folder(folder.parent)
+        sync_folder(folder.parent)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
 
@@ -101,11 +103,3 @@ def _partial_bytes(folder: Path) -> int:
         except FileNotFoundError:
             continue
     return total
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

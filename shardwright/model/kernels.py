@@ -1,7 +1,7 @@
 """Triton kernels for CUDA devices; imported only there. Each has a plain torch twin, and a test that they agree.
 
 `cross_entropy_` was measured against its twin and against `torch.nn.functional.cross_entropy` on full logits: see
-`docs/results.md`.
+`docs/log.md`.
 """
 
 from __future__ import annotations
